@@ -25,7 +25,7 @@ from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.metrics import Counter
 from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectStore, Ok
 from tiered.replication.become_leader import LeaderStart
-from tiered.replication.chain_history import ChainHistory, append_from_chains
+from tiered.replication.chain_history import ChainHistory, SaveOffsets, append_from_chains
 from tiered.replication.leader_state import RestartAtColdEnd
 from tiered.shard import CoordinatorRecord
 from tiered.system.turns import each_of
@@ -74,7 +74,9 @@ class CoordinatorSnapshotStore:
         """Drops the listing of an earlier leadership. Partitions that start together share one listing."""
         self._listed = None
 
-    async def reconcile(self, hot: DiskLog, partition_id: PartitionId, chains: ChainHistory | None) -> LeaderStart:
+    async def reconcile(
+        self, hot: DiskLog, partition_id: PartitionId, chains: ChainHistory | None, save_offsets: SaveOffsets
+    ) -> LeaderStart:
         """Makes a log of the topic agree with its snapshots and its write-ahead chains before this broker leads it
         (R5).
 
@@ -95,7 +97,7 @@ class CoordinatorSnapshotStore:
             restarted.append(RestartAtColdEnd(first, "the log disagrees with the chains"))
 
         offset, epoch = (base.offset, base.epoch) if base is not None else (hot.local_start_offset, NO_EPOCH)
-        stored_end = await append_from_chains(hot, offset, epoch, chains, restart)
+        stored_end = await append_from_chains(hot, offset, epoch, chains, restart, save_offsets)
         return LeaderStart(None, restarted[-1] if restarted else None, stored_end=stored_end)
 
     async def _reconcile_snapshots(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:

@@ -523,10 +523,17 @@ class HostedReplicas:
         self._never_tiered.discard(partition_id)
         snapshot_store = self._snapshot_stores.get(topic.name)
         if snapshot_store is not None and not lead.is_new:
-            start = await snapshot_store.reconcile(hot, partition_id, history)
+            start = await snapshot_store.reconcile(hot, partition_id, history, self.save_offsets)
         else:
             start = await prepare_leader_log(
-                hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, previous_leader, history
+                hot,
+                self._cold_tier,
+                partition_id,
+                topic.name,
+                lead.leader_epoch,
+                previous_leader,
+                history,
+                self.save_offsets,
             )
         cold_end = start.manifest.cold_end_offset if start.manifest is not None else 0
         committed = max(self._high_watermarks.pop(lead.tp, 0), cold_end, hot.start_offset)

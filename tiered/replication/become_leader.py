@@ -19,7 +19,7 @@ from tiered.ids import NO_EPOCH, PartitionId
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import HEADER_BYTES
-from tiered.replication.chain_history import ChainHistory, append_from_chains
+from tiered.replication.chain_history import ChainHistory, SaveOffsets, append_from_chains
 from tiered.replication.cold_history import find_lost_markers, read_history, restart_at_cold_end
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
@@ -85,7 +85,8 @@ async def prepare_leader_log(
     topic: str,
     leader_epoch: int,
     previous_leader: PreviousLeader,
-    chains: ChainHistory | None = None,
+    chains: ChainHistory | None,
+    save_offsets: SaveOffsets,
 ) -> LeaderStart:
     """Makes the local log agree with the cold segments. The new epoch then starts at max(local end, cold end) with its
     first batch. Raises `Unavailable` if the bucket does not reply; the partition must not be served then.
@@ -93,7 +94,8 @@ async def prepare_leader_log(
     Reading the manifest is not enough while a change by an earlier leader may still land. That change may name records
     that are not in this log. The cold end would then move past other records, acknowledged here in the meantime. In
     that case this leader takes over the manifest first, which fences that change. `chains` has the records of the
-    partition in write-ahead chains; they were fenced before.
+    partition in write-ahead chains; they were fenced before. `save_offsets` settles a truncation before any of these
+    records is appended.
     """
     manifest, tiered = None, hot.config.remote_storage_enable
     if previous_leader is not PreviousLeader.NONE and not (
@@ -113,7 +115,7 @@ async def prepare_leader_log(
         await _restore_producers(hot, cold, manifest)
     stored_end = manifest.cold_end_offset if manifest is not None else 0
     if chains is not None:
-        stored_end = await _append_from_chains(hot, cold, manifest, chains)
+        stored_end = await _append_from_chains(hot, cold, manifest, chains, save_offsets)
     lost_markers: Sequence[TransactionMarker] = ()
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
@@ -136,7 +138,9 @@ async def prepare_leader_log(
     )
 
 
-async def _append_from_chains(hot: DiskLog, cold: ColdTier, manifest: Manifest | None, chains: ChainHistory) -> int:
+async def _append_from_chains(
+    hot: DiskLog, cold: ColdTier, manifest: Manifest | None, chains: ChainHistory, save_offsets: SaveOffsets
+) -> int:
     """Appends what chains have above the cold end. Returns the end of what is in the bucket."""
 
     async def restart(first: int) -> None:
@@ -148,7 +152,7 @@ async def _append_from_chains(hot: DiskLog, cold: ColdTier, manifest: Manifest |
     start = manifest.cold_end_offset if manifest is not None else hot.local_start_offset
     entries = manifest.entries if manifest is not None else ()
     epoch = entries[-1].lineage[-1][0] if entries and entries[-1].lineage else NO_EPOCH
-    return await append_from_chains(hot, start, epoch, chains, restart)
+    return await append_from_chains(hot, start, epoch, chains, restart, save_offsets)
 
 
 async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> RestartAtColdEnd | None:

@@ -21,6 +21,10 @@ from tiered.wal.takeover import ChainTakeover
 log = logging.getLogger(__name__)
 
 
+SaveOffsets = Callable[[], Awaitable[None]]
+"""Writes the recovery points of all logs. Raises `Unavailable`."""
+
+
 class ChainHistory(NamedTuple):
     """The extents of one partition in all its chains, which `takeover` has fenced and can read."""
 
@@ -30,20 +34,26 @@ class ChainHistory(NamedTuple):
 
 
 async def append_from_chains(
-    hot: DiskLog, start: int, epoch: int, chains: ChainHistory, restart: Callable[[int], Awaitable[None]]
+    hot: DiskLog,
+    start: int,
+    epoch: int,
+    chains: ChainHistory,
+    restart: Callable[[int], Awaitable[None]],
+    save_offsets: SaveOffsets,
 ) -> int:
     """Appends to the log what chains have from `start` on. Returns the end of what is in the bucket.
 
     All records below `start` are in segments, or in the snapshot of a coordinator. The leader of `epoch` has put the
     last of them there, and the log agrees with them. If it disagrees with the chains, it restarts: `restart` drops it,
     and lets it begin at an offset. The log stays as it is if a later leader than that of the chains wrote it: then the
-    topic had another `flush`, and that leader had all that the chains have. Raises `Unavailable`, `Refused` once the
+    topic had another `flush`, and that leader had all that the chains have. A truncation is settled before the first
+    append. Raises `Unavailable`, `Refused` once the
     log is closed, and `Corrupt` if records are missing or damaged.
     """
     joined = join_extents(chains.places, start, epoch)
     stored = joined[-1].until if joined else start
     try:
-        await _append(hot, chains, joined, hot.local_start_offset)
+        await _append(hot, chains, joined, hot.local_start_offset, save_offsets)
     except _Disagreement as why:
         if why.is_later:
             log.warning("local log is later than the chains, it stays partition=%s why=%s", hot.name, why)
@@ -52,10 +62,11 @@ async def append_from_chains(
             "local log disagrees with the chains, it restarts partition=%s offset=%d why=%s", hot.name, start, why
         )
         try:
-            await _append(hot, chains, joined, start, restart)
+            await _append(hot, chains, joined, start, save_offsets, restart)
         except _Disagreement as error:
             raise Corrupt(f"a chain is not whole: {error}", where=hot.name) from None
-        hot.advance_start(min(start, hot.end_offset))
+        if hot.local_start_offset < start:  # records below are nowhere
+            hot.advance_start(min(start, hot.end_offset))
     if joined:
         log.info("records of chains are read partition=%s from=%d to=%d", hot.name, start, stored)
     return stored
@@ -74,6 +85,7 @@ async def _append(
     chains: ChainHistory,
     joined: Sequence[Place],
     start: int,
+    save_offsets: SaveOffsets,
     restart: Callable[[int], Awaitable[None]] | None = None,
 ) -> None:
     """Appends the batches from `start` on that the log lacks. Raises `_Disagreement` if it has others.
@@ -96,8 +108,10 @@ async def _append(
                 continue
             if restart is not None:
                 await restart(each.base_offset)
-                await hot.flush()
                 restart = None
+            if hot.truncations.is_unsettled:  # else a power cut could bring back parts of the truncated records
+                await hot.flush()
+                await save_offsets()
             if each.last_offset < hot.end_offset:
                 known = hot.epochs.epoch_at(max(each.base_offset, start))
                 if known != epoch:
@@ -110,6 +124,5 @@ async def _append(
                 hot.append_as_follower(data[each.position : each.position + each.size], now_ms=chains.clock.wall_ms())
     if restart is not None:
         await restart(start)
-        await hot.flush()
     if joined and hot.end_offset > joined[-1].until and hot.epochs.epoch_at(hot.end_offset - 1) < epoch:
         raise _Disagreement(f"an earlier leader than that of epoch {epoch} wrote the end of the log")

@@ -40,7 +40,7 @@ def stored(rig: CounterRig) -> list[tuple[int, int]]:
 async def lead_next(rig: CounterRig) -> None:
     """Leads the partition under a later epoch, from what the log and the bucket have."""
     rig.resign()
-    await rig.store.reconcile(rig.replica.log, rig.replica.partition_id, None)
+    await rig.store.reconcile(rig.replica.log, rig.replica.partition_id, None, rig.rig.brokers[LEADER].save_offsets)
     rig.store.invalidate_listing()
     await rig.lead(ALONE)
 
@@ -87,7 +87,7 @@ async def test_log_that_is_lost_is_loaded_from_the_snapshot(*, rig: CounterRig) 
     await asyncio.sleep(SNAPSHOT_SECONDS + 1)
     rig.resign()
     replica.log.truncate_fully_and_start_at(0, (), None)
-    start = await rig.store.reconcile(replica.log, replica.partition_id, None)
+    start = await rig.store.reconcile(replica.log, replica.partition_id, None, rig.rig.brokers[LEADER].save_offsets)
     assert start.restart is not None and start.restart.offset == 1
     await rig.lead(ALONE)
     await asyncio.sleep(1)

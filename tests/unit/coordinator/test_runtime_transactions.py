@@ -274,7 +274,7 @@ async def test_snapshot_keeps_an_open_transaction_for_a_log_that_is_lost(*, rig:
     assert replica.log_start_offset == 2
     rig.resign()
     replica.log.truncate_fully_and_start_at(0, (), None)
-    await rig.store.reconcile(replica.log, replica.partition_id, None)
+    await rig.store.reconcile(replica.log, replica.partition_id, None, rig.rig.brokers[LEADER].save_offsets)
     await rig.lead([LEADER])
     await asyncio.sleep(1)
     assert rig.coordinator.shard.pending and await rig.submit(Read("a")) == 0

@@ -109,7 +109,7 @@ async def test_log_that_ends_below_its_snapshot_starts_over_there(rig: Replicati
     await snapshot_store(rig).write(SnapshotName(GROUP_SNAPSHOTS, first.partition_id, 0, 10), [record(7)])
     hot = await rig.brokers[2].open_log()
     second = snapshot_store(rig, 2)
-    begun = await second.reconcile(hot, first.partition_id, None)
+    begun = await second.reconcile(hot, first.partition_id, None, rig.brokers[2].save_offsets)
     assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
     new_leader = await rig.brokers[2].lead(1, [2])
     shard = GroupShard(GroupSettings(), lambda: "id")

@@ -153,7 +153,9 @@ class BrokerRig:
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
-            else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader, chains)
+            else await prepare_leader_log(
+                hot, self.cold, partition_id, tp.topic, epoch, previous_leader, chains, self.save_offsets
+            )
         )
         state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,

@@ -141,6 +141,36 @@ async def test_log_that_disagrees_with_the_chains_restarts(rig: ChainRig) -> Non
 
 
 @in_rig(ChainRig)
+async def test_log_that_restarts_hides_no_records_of_the_bucket(rig: ChainRig) -> None:
+    """Records below the restart are in segments. A power cut brings nothing of the dropped log back: the recovery point
+    is lowered before the first append."""
+    first = await rig.lead(1, 0)
+    for number in range(10):
+        await append(first, number)
+    await upload(first)
+    for number in range(10, 13):
+        await append(first, number)
+    rig.brokers[1].faults.outage = True
+    append_batch(first, 13, count=3)
+    second = await rig.lead(2, 1, 1)
+    first.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another leads"))
+    rig.brokers[1].faults.outage = False
+    for number in range(13, 17):
+        await append(second, number)
+    broker, ends = rig.brokers[1], list[int]()
+    save_offsets = broker.save_offsets
+
+    async def note_end() -> None:
+        ends.append(first.log.end_offset)
+        await save_offsets()
+
+    broker.save_offsets = note_end  # type: ignore[method-assign]
+    again = await rig.lead(1, 2, 1, 2)
+    assert (again.log_start_offset, again.log.local_start_offset, again.log.end_offset) == (0, 10, 17)
+    assert ends == [10]
+
+
+@in_rig(ChainRig)
 async def test_log_of_a_later_leader_than_those_of_the_chains_stays(rig: ChainRig) -> None:
     """The topic had another `flush` meanwhile: that leader had all that the chains have, and wrote to disks alone."""
     first = await rig.lead(1, 0)
