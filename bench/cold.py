@@ -117,7 +117,7 @@ def main() -> list[Figure]:
         small, large = upload_peak(root, 64 * MIB), upload_peak(root, 1024 * MIB)
     return [
         Figure(
-            "cold replay, one partition, 30 ms and 85 MB/s a get", rate / 1e6, "MB/s", 400,
+            "cold replay, one partition, 30 ms and 85 MB/s a get", rate / 1e6, "MB/s", 800,
             note=f"{gets:.0f} gets/GiB; 5 runs {legs[0][0] / 1e6:.0f}-{legs[-1][0] / 1e6:.0f}",
         ),
         Figure(

@@ -8,6 +8,7 @@ from bench.peer import (
     handshakes,
     latency,
     lifecycle,
+    replay,
     replicated,
     stateless,
     tenants,
@@ -17,7 +18,7 @@ from bench.peer import (
 
 WORKLOADS = (
     *throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS,
-    *transactions.WORKLOADS, *cleaning.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
+    *transactions.WORKLOADS, *cleaning.WORKLOADS, *replay.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
     *stateless.WORKLOADS,
 )  # fmt: skip
 TITLES = {each.name: each.title for each in WORKLOADS}

@@ -68,8 +68,9 @@ class Lease:
 class ChunkCache:
     """At most `bytes_max` bytes of chunks, including gets in flight. Belongs to one event loop.
 
-    Leases alone may exceed the limit, because a reader must always get its next chunk. `has_room` tells a reader when
-    to stop reading ahead. `on_invalid` is called with each chunk that had bad bytes.
+    Leases alone may exceed the limit, because a reader must always get its next chunk. `share_bytes` tells a reader how
+    large that may be, and `has_room` when to stop reading ahead. `on_invalid` is called with each chunk that had bad
+    bytes.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class ChunkCache:
         self._chunks: OrderedDict[Chunk, _CachedChunk] = OrderedDict()
         self._bytes = 0
         self._leased_bytes = 0
+        self.readers = 0
+        """Readers that are open, each of which has a share."""
         self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks requested, by result", ("result",))
         metrics.gauge("tiered_cold_cache_bytes", "Bytes of cold chunks in memory or under way").set_function(
             lambda: float(self._bytes)
@@ -89,6 +92,11 @@ class ChunkCache:
     def bytes_held(self) -> int:
         """Returns the bytes in memory or in flight."""
         return self._bytes
+
+    @property
+    def share_bytes(self) -> int:
+        """Returns the part of one reader."""
+        return self._bytes_max // max(1, self.readers)
 
     def has_room(self, length: int) -> bool:
         """True if `length` more bytes fit beside all leased chunks."""

@@ -39,6 +39,15 @@ def largest_step(window_bytes: int) -> int:
     return max((step for step, size in enumerate(STEPS) if size * GETS_IN_FLIGHT <= window_bytes), default=0)
 
 
+CHUNKS_OF_SHARE = 4
+"""Chunks that a reader's share of the cache has to hold: the one that is read, and three in flight."""
+
+
+def step_in_share(share_bytes: int) -> int:
+    """Returns the last step of a reader with this share of a cache: many readers have small chunks each."""
+    return max((step for step, size in enumerate(STEPS) if size * CHUNKS_OF_SHARE <= share_bytes), default=0)
+
+
 def next_chunk(key: str, position: int, end: int, step: int) -> Chunk:
     """Returns the chunk that holds `position`, for a reader at this step. `end` is the end of the object's log.
 

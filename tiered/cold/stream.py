@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache, Fetch, Lease
-from tiered.cold.chunks import FEW_GETS_STEP, largest_step, next_chunk
+from tiered.cold.chunks import FEW_GETS_STEP, largest_step, next_chunk, step_in_share
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import LeaderEpochs
@@ -100,6 +100,8 @@ class ColdStream:
         self._chunks_read = 0
         self._reread_position = -1
         self._last_offset = -1
+        self._is_open = True
+        cache.readers += 1
 
     def enable_read_ahead(self) -> None:
         """Starts read-ahead, because the reader came back for what follows."""
@@ -107,6 +109,12 @@ class ColdStream:
 
     def close(self) -> None:
         """Releases all chunks and cancels gets that no other reader waits for."""
+        self._drop_chunks()
+        if self._is_open:
+            self._is_open = False
+            self._cache.readers -= 1
+
+    def _drop_chunks(self) -> None:
         self._release()
         for pending in self._pending:
             pending.lease.release()
@@ -234,7 +242,7 @@ class ColdStream:
         if self._plan_entry is not None:
             later[self._plan_entry.key] = self._plan_entry
         later.pop(entry.key, None)
-        self.close()
+        self._drop_chunks()
         self._reread_entries.extendleft(reversed(later.values()))
         self._plan_entry, self._plan_at, self._step = entry, at, 0
 
@@ -265,7 +273,7 @@ class ColdStream:
                 entry = self._plan_entry = await self._next_entry(entry)
                 if entry is None:
                     return
-            chunk = next_chunk(entry.key, self._plan_at, entry.log_bytes, self._step)
+            chunk = next_chunk(entry.key, self._plan_at, entry.log_bytes, self._step_now())
             is_one_enough = self._step == FEW_GETS_STEP and self._lease is not None
             if (self._pending or is_one_enough) and not self._may_read_ahead(chunk.length):
                 return
@@ -277,6 +285,10 @@ class ColdStream:
             if self._step != FEW_GETS_STEP:
                 self._step = min(self._step + 1, self._last_step)
 
+    def _step_now(self) -> int:
+        """Returns the step, or the last one that this reader's share of the cache has room for."""
+        return self._step if self._step == FEW_GETS_STEP else min(self._step, step_in_share(self._cache.share_bytes))
+
     async def _next_entry(self, last: SegmentEntry | None) -> SegmentEntry | None:
         if last is not None:
             self._plan_at = 0
@@ -285,7 +297,9 @@ class ColdStream:
         return await anext(self._entries, None)
 
     def _may_read_ahead(self, length: int) -> bool:
-        return self._pending_bytes + length <= self._window_bytes and self._cache.has_room(length)
+        current = self._lease.chunk.length if self._lease is not None else 0
+        in_share = current + self._pending_bytes + length <= self._cache.share_bytes
+        return in_share and self._pending_bytes + length <= self._window_bytes and self._cache.has_room(length)
 
     def _release(self) -> None:
         self._view = memoryview(b"")

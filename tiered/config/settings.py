@@ -802,7 +802,7 @@ class Settings:
         8 * MIB, "Bytes of records of flush=bucket that end this wait.", 64 << 10, 256 * MIB
     )
     tiered_chunk_cache_bytes: int = setting(
-        64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX, of_machine=True
+        256 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX, of_machine=True
     )
     tiered_chunk_cache_disk_bytes: int = setting(
         0, "Bytes of the data directory for chunks read from the bucket; 0: none.", 0, LONG_MAX, of_machine=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.cold.chunks import MIB, STEPS, Chunk, largest_step, next_chunk
+from tiered.cold.chunks import MIB, STEPS, Chunk, largest_step, next_chunk, step_in_share
 
 
 def ranges(position: int, end: int, window: int = 192 * MIB) -> list[tuple[float, float]]:
@@ -35,6 +35,11 @@ def test_reader_with_little_room_has_several_smaller_gets_in_flight() -> None:
         16,
         16,
     ]
+
+
+def test_chunks_of_a_reader_fit_in_its_share_of_the_cache() -> None:
+    shares = (0, 1, 15, 16, 31, 32, 63, 64, 1000)
+    assert [STEPS[step_in_share(size * MIB)] // MIB for size in shares] == [1, 1, 1, 4, 4, 8, 8, 16, 16]
 
 
 @pytest.mark.parametrize("position", [0, 5 * MIB + 77, 7 * MIB, 15 * MIB, 16 * MIB - 1])
