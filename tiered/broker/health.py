@@ -24,6 +24,7 @@ from tiered.controller.partition_health import (
 from tiered.coordination.late_transactions import LateTransaction
 from tiered.coordination.offsets_beyond_end import OffsetBeyondEnd
 from tiered.ids import TopicPartition
+from tiered.metadata.changes import DISK_STALLED
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import Loss, PartitionImage
 from tiered.metadata.topic_names import INTERNAL
@@ -37,6 +38,7 @@ from tiered.value import value
 LISTED_MAX = 20
 """Most sentences for one kind of problem."""
 FULL_DISK_MEND = "give it room, or lower local.retention.ms and local.retention.bytes of topics"
+STALL_MEND = "look at the disk: `dmesg` names one that fails, `iostat` one that is overloaded"
 DEAD_DISK_MEND = "replace the disk, and start the broker with an empty data directory"
 NAMED_MAX = 5
 """Most partitions that one sentence names."""
@@ -97,7 +99,7 @@ def assess_health(
     `contact_lost`: why this broker has no contact with the controller; "" if it has.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
-    problems += [f"{said} ({DEAD_DISK_MEND if disk.dead else FULL_DISK_MEND})" for said in describe_disk(disk)]
+    problems += [f"{said} ({mend})" for said, mend in describe_disk(disk)]
     if outage is not None:
         backlog = (
             f"the oldest record outside the bucket has been here for {copy_lag_ms / 1000:.0f} s,"
@@ -129,9 +131,9 @@ def assess_health(
     problems += _describe_beyond_ends(beyond_ends)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     problems += _describe_damaged(damaged, image, now_ms)
-    full_disks = _find_full_disks(image)
+    bad_disks = _find_bad_disks(image)
     own = image.brokers.get(partition_health.node_id)
-    own_disk = full_disks.pop(own.machine) if own is not None and own.is_disk_full else None
+    own_disk = bad_disks.pop(own.machine) if own is not None and own.bad_disk else None
     if own_disk is not None and own_disk.moved_leaders:
         problems.append(own_disk.describe())
     if started and contact_lost:
@@ -139,7 +141,7 @@ def assess_health(
     own_problems = problems.copy()
     problems += islice(other_clocks, LISTED_MAX)
     problems += fenced
-    problems += [each.describe() for each in full_disks.values()]
+    problems += [each.describe() for each in bad_disks.values()]
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
@@ -149,6 +151,7 @@ def assess_health(
         "controller": image.controller,
         "brokers": {str(broker.node_id): broker_state(broker) for _, broker in sorted(image.brokers.items())},
         "full_disks": [node for node, each in sorted(image.brokers.items()) if each.is_disk_full],
+        "stalled_disks": [node for node, each in sorted(image.brokers.items()) if each.bad_disk == DISK_STALLED],
         "leaderless_partitions": len(partition_health.leaderless),
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
@@ -161,6 +164,7 @@ def assess_health(
         "pending_metadata": pending_metadata,
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
+        "disk_stalled_since_ms": disk.stalled.since_ms if disk.stalled else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
         "clocks": {str(node_id): each._asdict() for node_id, each in clock_comparisons.items()},
         "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
@@ -169,12 +173,16 @@ def assess_health(
     return Health(started and not failure and disk.dead is None and not login_refused, problems, details, own_problems)
 
 
-def describe_disk(disk: DiskState) -> Iterator[str]:
-    """Yields what is wrong with the disk of a broker."""
+def describe_disk(disk: DiskState) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with the disk of a broker, each with what mends it."""
     if disk.dead is not None:
-        yield f"the data directory failed at {format_time(disk.dead.since_ms)}: {disk.dead.why}"
+        yield f"the data directory failed at {format_time(disk.dead.since_ms)}: {disk.dead.why}", DEAD_DISK_MEND
     if disk.full is not None:
-        yield f"disk full since {format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+        since = format_time(disk.full.since_ms)
+        yield f"disk full since {since}: produce is refused, reads go on ({disk.full.why})", FULL_DISK_MEND
+    if disk.stalled is not None:
+        since = format_time(disk.stalled.since_ms)
+        yield f"disk stalled since {since}: records of flush=ack wait, others lead if they can", STALL_MEND
 
 
 def describe_outage(outage: Outage) -> str:
@@ -254,9 +262,10 @@ def _late_details(late: LateTransaction) -> dict[str, Any]:
     return late._asdict() | {"tp": str(late.tp)}
 
 
-class _FullDisk(NamedTuple):
-    """The disk of a machine, by the reports of the live brokers there."""
+class _BadDisk(NamedTuple):
+    """The full or stalled disk of a machine, by the reports of the live brokers there."""
 
+    state: str
     node_ids: tuple[int, ...] = ()
     moved_leaders: int = 0
     since_ms: int = 0
@@ -266,16 +275,18 @@ class _FullDisk(NamedTuple):
         count, names = self.moved_leaders, " and ".join(map(str, self.node_ids))
         moved = f"moved leadership of {count} partitions" if count else "moved no leadership"
         where = f"broker {names}" if len(self.node_ids) == 1 else f"brokers {names} of one machine"
-        return f"{moved} from {where}: disk full since {format_time(self.since_ms)} ({FULL_DISK_MEND})"
+        mend = STALL_MEND if self.state == DISK_STALLED else FULL_DISK_MEND
+        return f"{moved} from {where}: disk {self.state} since {format_time(self.since_ms)} ({mend})"
 
 
-def _find_full_disks(image: Image) -> dict[int, _FullDisk]:
-    """Returns the full disks of live brokers, by machine."""
-    found: dict[int, _FullDisk] = {}
+def _find_bad_disks(image: Image) -> dict[int, _BadDisk]:
+    """Returns the full and stalled disks of live brokers, by machine."""
+    found: dict[int, _BadDisk] = {}
     for node, each in sorted(image.brokers.items()):
-        if each.is_disk_full:
-            ids, moved, since_ms = found.get(each.machine, _FullDisk(since_ms=each.disk_since_ms))
-            found[each.machine] = _FullDisk((*ids, node), moved + each.moved_leaders, min(since_ms, each.disk_since_ms))
+        if each.bad_disk:
+            state, ids, moved, since_ms = found.get(each.machine, _BadDisk(each.bad_disk, since_ms=each.disk_since_ms))
+            since_ms = min(since_ms, each.disk_since_ms)
+            found[each.machine] = _BadDisk(state, (*ids, node), moved + each.moved_leaders, since_ms)
     return found
 
 

@@ -34,7 +34,7 @@ OF_BROKERS = (
     requests.AlterPartitions, requests.ReportLoss, requests.NoteStoredEnds, requests.ReportEnds,
     requests.AllocateProducerIds, requests.RemoveExpiredTokens, requests.DescribeQuorum,
 )  # fmt: skip
-"""The requests that brokers send for themselves. Only the report of a full disk has a line."""
+"""The requests that brokers send for themselves. Only the report of a full or stalled disk has a line."""
 
 
 class DescribedChange(NamedTuple):
@@ -71,9 +71,9 @@ def describe_changes(request: object, reply: Any, image: Image) -> Iterator[Desc
             yield DescribedChange(ALTER_CONFIGS, GROUP, request.group, detail)
         case requests.UnregisterBroker():
             yield DescribedChange(DELETE, BROKER, str(request.node_id))
-        case requests.ReportDisk(disk=kinds.DISK_FULL):
+        case requests.ReportDisk(disk=kinds.DISK_FULL | kinds.DISK_STALLED):
             moved = "" if reply is None else f": moved leadership of {reply} partitions"
-            yield DescribedChange(ALTER, BROKER, str(request.node_id), f"disk full{moved}")
+            yield DescribedChange(ALTER, BROKER, str(request.node_id), f"disk {request.disk}{moved}")
         case requests.ElectLeaders():
             yield from _describe_elections(request, reply, image)
         case requests.Reassign():

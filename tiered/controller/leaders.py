@@ -19,7 +19,7 @@ from tiered.ids import PartitionId, TopicId, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import (
     ALL_BROKERS,
-    DISK_FULL,
+    BAD_DISKS,
     DISK_RECOVERING,
     DISK_USABLE,
     NO_LEADER,
@@ -40,7 +40,7 @@ from tiered.metadata.parts.topics import End, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
 
-DISK_STATES = (DISK_USABLE, DISK_FULL, DISK_RECOVERING)
+DISK_STATES = (DISK_USABLE, *BAD_DISKS, DISK_RECOVERING)
 
 PartitionTransition = Callable[[TopicImage, int, PartitionImage, PartitionContext], PartitionImage]
 
@@ -57,7 +57,7 @@ class PartitionContexts:
         unclean = configs.get(UNCLEAN)
         unclean_default = settings.unclean_leader_election_enable if unclean is None else _is_true(unclean)
         self._defaults = PartitionContext(
-            live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids(), image.full_disk_ids(),
+            live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids(), image.bad_disk_ids(),
             image.recovering_disk_ids(),
         )  # fmt: skip
         self._image = image
@@ -182,8 +182,8 @@ def hand_over_leaders(
 
 
 def report_disk(image: Image, settings: Settings, request: requests.ReportDisk, now_ms: int) -> ControllerResult[int]:
-    """Records the state of a broker's disk, and moves leaderships from full disks to ISR members with room. Followers
-    with full disks leave ISRs that are large enough without them.
+    """Records the state of a broker's disk, and moves leaderships from full or stalled disks to other ISR members.
+    Followers with such disks leave ISRs that are large enough without them.
 
     A disk that has room again may take leaderships of other brokers whose disks are full.
     """

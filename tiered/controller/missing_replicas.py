@@ -49,7 +49,7 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
 
 def _racks_with_room(image: Image) -> dict[int, str]:
     """Returns node id -> rack of the brokers that take new replicas and have room for them."""
-    full = image.full_disk_ids()
+    full = image.bad_disk_ids()
     return {node: rack for node, rack in image.placement_racks().items() if node not in full}
 
 

@@ -151,6 +151,6 @@ def _format_brokers(image: Image, nodes: Sequence[int], word: str) -> str:
 
 def _broker_state(image: Image, node_id: int) -> str:
     known = image.brokers.get(node_id)
-    if known is not None and known.is_disk_full:
-        return "disk full"
+    if known is not None and known.bad_disk:
+        return f"disk {known.bad_disk}"
     return "unknown" if known is None else broker_state(known)

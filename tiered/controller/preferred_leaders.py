@@ -19,7 +19,7 @@ def plan_preferred_leaders(image: Image) -> tuple[TopicIdPartition, ...]:
 
     A broker whose disk was full gets its leaderships back once the disk had room for some time.
     """
-    electable = image.live_ids() - image.stopping_ids() - image.full_disk_ids() - image.recovering_disk_ids()
+    electable = image.live_ids() - image.stopping_ids() - image.bad_disk_ids() - image.recovering_disk_ids()
     return tuple(
         (topic.topic_id, p)
         for topic in image.topics.values()

@@ -153,7 +153,7 @@ class Topics:
     def _place_replicas(
         self, partitions: int, replication_factor: int, *, start: int, first_partition: int
     ) -> tuple[tuple[int, ...], ...]:
-        racks, full = self.image.placement_racks(), self.image.full_disk_ids()
+        racks, full = self.image.placement_racks(), self.image.bad_disk_ids()
         return tuple(
             place_replicas(
                 racks,
@@ -176,7 +176,7 @@ class Topics:
         """Yields the first leader of each partition: the same one for equal replicas."""
         context = PartitionContext(
             self.image.live_ids(), int(configs.get(MIN_ISR, cluster_min_isr(self.image))),
-            stopping=self.image.stopping_ids(), full=self.image.full_disk_ids(),
+            stopping=self.image.stopping_ids(), full=self.image.bad_disk_ids(),
             recovering=self.image.recovering_disk_ids(), chained=self._find_chained(configs),
         )  # fmt: skip
         elected = {each: partition_transitions.new_partition(each, context) for each in dict.fromkeys(assignments)}
@@ -236,7 +236,7 @@ class Topics:
         have, first = len(topic.partitions), topic.partitions[0].target_replicas
         if request.assignments is None:
             racks = prefer_room(
-                self.image.placement_racks(), self.image.full_disk_ids(), len(first), self.image.machines()
+                self.image.placement_racks(), self.image.bad_disk_ids(), len(first), self.image.machines()
             )
             start = start_of(racks, first[0])
             return self._place_replicas(request.count - have, len(first), start=start, first_partition=have)

@@ -1,13 +1,15 @@
-"""Reports of this broker's disk to the controller: full, recovering, usable.
+"""Reports of this broker's disk to the controller: full, stalled, recovering, usable.
 
-The controller moves leaderships away from a full disk. It gives them back once the disk is usable again. A report that
-fails is repeated, also to the next controller: the image tells which report was the last. The processes of a machine
-have one disk: it is full for all of them as soon as one has reported it.
+The controller moves leaderships away from a full or stalled disk. It gives them back once the disk is usable again. A
+report that fails is repeated, also to the next controller: the image tells which report was the last. The processes of
+a machine have one disk: it is full for all of them as soon as one has reported it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 
 from tiered.access.audit_log import DONE, UNKNOWN, AuditLog
 from tiered.controller.change_descriptions import describe_changes
@@ -16,7 +18,7 @@ from tiered.controller.member_view import MemberView
 from tiered.controller.requests import ReportDisk
 from tiered.errors import Code, Refused, Unavailable
 from tiered.log_limiter import LogLimiter
-from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE
+from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_STALLED, DISK_USABLE
 from tiered.metadata.features import DISK_REPORTS
 from tiered.metadata.image import Image
 from tiered.ports import Clock
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SUBMIT_SECONDS = 10.0
 CHECK_SECONDS = 1.0
-"""Pause between two comparisons of the disk with its last report."""
+"""Longest pause between two comparisons of the disk with its last report."""
 
 
 class DiskReports:
@@ -46,7 +48,10 @@ class DiskReports:
     async def run(self) -> None:
         """Sends reports until it is cancelled."""
         while True:
-            await self._clock.sleep(CHECK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._disk_state.changed.wait()
+            self._disk_state.changed.clear()
             due = self.find_due()
             if due is not None:
                 await self._report(due)
@@ -57,7 +62,7 @@ class DiskReports:
         own = new.brokers.get(self._view.node_id)
         if new.brokers is old.brokers or own is None or self._disk_state.full is not None:
             return
-        for node_id in sorted(new.full_disk_ids() - old.full_disk_ids() - {own.node_id}):
+        for node_id in sorted(new.bad_disk_ids() - old.bad_disk_ids() - {own.node_id}):
             if new.brokers[node_id].is_disk_full and new.brokers[node_id].machine == own.machine:
                 self._disk_state.mark_full(f"broker {node_id} of this machine found no room")
 
@@ -73,6 +78,8 @@ class DiskReports:
     def _assess_disk(self) -> str:
         if self._disk_state.full is not None:
             return DISK_FULL
+        if self._disk_state.stalled is not None:
+            return DISK_STALLED
         return DISK_RECOVERING if self._disk_state.is_recovering else DISK_USABLE
 
     async def _report(self, report: ReportDisk) -> None:

@@ -108,7 +108,7 @@ class IsrUpdater:
         found: dict[LeaderReplica, ProposedIsr] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._view.settings.replica_lag_time_max_ms * 1_000_000, self._live_brokers()
-        barred = self._view.image.stopping_ids() | self._view.image.full_disk_ids()
+        barred = self._view.image.stopping_ids() | self._view.image.bad_disk_ids()
         while self._due and len(found) < CHANGES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]

@@ -554,6 +554,11 @@ class DiskLog:
         """Deletes files of dropped segments that are older than file.delete.delay.ms. Returns how many."""
         return await self._deletion.delete_files(now_ms - self.config.file_delete_delay_ms)
 
+    @property
+    def flush_progress_ns(self) -> int | None:
+        """When the fsync that runs began, or synced its last file; None if none runs."""
+        return self._group_flush.progress_ns
+
     async def flush(self, up_to: int | None = None) -> int:
         """Makes the log durable below `up_to`; None means all of it, with indexes. Returns the flushed offset.
 

@@ -41,7 +41,7 @@ class GroupFlush:
     """The fsyncs of one log. A failed one fails the log. If the log is closed, the fsync that runs raises `Unavailable`
     at its next step."""
 
-    __slots__ = ("_clock", "_running", "_seconds", "_truncations", "_writer", "status")
+    __slots__ = ("_clock", "_running", "_seconds", "_truncations", "_writer", "progress_ns", "status")
 
     def __init__(
         self, writer: LogWriter, status: LogStatus, truncations: UnsyncedTruncations, clock: Clock, metrics: Metrics
@@ -51,6 +51,8 @@ class GroupFlush:
         self._truncations = truncations
         self._clock = clock
         self._running: asyncio.Task[Unavailable | None] | None = None
+        self.progress_ns: int | None = None
+        """When the fsync that runs began, or synced its last file; None if none runs."""
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
 
     async def flush(self, up_to: int | None) -> int:
@@ -94,7 +96,7 @@ class GroupFlush:
             self._note_failure(error)
             return error
         finally:
-            self._running = None
+            self._running = self.progress_ns = None
         return None
 
     def _note_failure(self, error: Unavailable) -> None:
@@ -105,6 +107,7 @@ class GroupFlush:
         """Writes what the fsync has to cover, in the turn of its caller: what is appended later belongs to the next
         one."""
         began, writer, unsynced = self._clock.mono_ns(), self._writer, self._writer.unsynced
+        self.progress_ns = began
         end = unsynced.lowest_end = writer.end_offset
         if whole:
             writer.write_indexes()
@@ -135,6 +138,8 @@ class GroupFlush:
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
 
     def _check_open(self) -> None:
+        """Notes the progress of the fsync. Raises `Unavailable` if the log was closed."""
+        self.progress_ns = self._clock.mono_ns()
         self.status.check_open(self._writer.files.directory)
 
     def _copy_active(self) -> Segment:

@@ -49,10 +49,11 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
                 brokers.append(f"broker unfenced node_id={change.node_id}")
             case kinds.BrokerStopping():
                 brokers.append(f"broker is about to stop node_id={change.node_id}")
-            case kinds.BrokerDiskReported(disk=kinds.DISK_FULL):
-                brokers.append(f"moved leadership of {change.moved} partitions from broker {change.node_id}: disk full")
+            case kinds.BrokerDiskReported(disk=kinds.DISK_FULL | kinds.DISK_STALLED):
+                moved = f"moved leadership of {change.moved} partitions from broker {change.node_id}"
+                brokers.append(f"{moved}: disk {change.disk}")
             case kinds.BrokerDiskReported():
-                brokers.append(f"disk of a broker has room again node_id={change.node_id} disk={change.disk}")
+                brokers.append(f"disk of a broker takes writes again node_id={change.node_id} disk={change.disk}")
             case kinds.BrokerUnregistered():
                 brokers.append(f"broker is unregistered node_id={change.node_id}")
             case kinds.BrokerSecretSet():
@@ -108,8 +109,8 @@ def _list_losses(before: Image, after: Image, is_shown: Callable[[int, int | Non
 
 
 def _name_full_disks(name: str, nodes: Iterable[int], image: Image) -> Iterator[str]:
-    """Yields the name with those of the brokers whose disk is full; nothing if all have room."""
-    full = image.full_disk_ids()
+    """Yields the name with those of the brokers whose disk is full or stalled; nothing if all disks are usable."""
+    full = image.bad_disk_ids()
     if full and (named := sorted(full.intersection(nodes))):
         yield f"{name} brokers={','.join(map(str, named))}"
 

@@ -18,7 +18,9 @@ from tiered.value import value
 NO_LEADER = -1
 ALL_BROKERS = -1
 """Node id of cluster-wide broker settings."""
-DISK_USABLE, DISK_FULL, DISK_RECOVERING = "usable", "full", "recovering"
+DISK_USABLE, DISK_FULL, DISK_STALLED, DISK_RECOVERING = "usable", "full", "stalled", "recovering"
+BAD_DISKS = (DISK_FULL, DISK_STALLED)
+"""States of a disk whose broker leads only where no other can."""
 """States of a broker's disk. A recovering one has room again, but not for long enough to lead more than it must."""
 
 
@@ -93,8 +95,9 @@ class BrokerStopping:
 
 @value
 class BrokerDiskReported:
-    """The disk of the incarnation is `usable`, `full` or `recovering`. A broker with a full disk joins no ISR, and
-    leads only where no other can. `moved` counts the leaderships that it lost with this change."""
+    """The disk of the incarnation is `usable`, `full`, `stalled` (its fsyncs do not end) or `recovering`. A broker with
+    a full or stalled disk joins no ISR, and leads only where no other can. `moved` counts the leaderships that it lost
+    with this change."""
 
     node_id: int
     incarnation: str

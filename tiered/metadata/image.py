@@ -16,7 +16,7 @@ from typing import Any
 from tiered.config.settings import Settings
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, Change
+from tiered.metadata.changes import BAD_DISKS, DISK_RECOVERING, Change
 from tiered.metadata.features import KEYS_SINCE, find_metadata_version
 from tiered.metadata.parts.acls import AclsImage
 from tiered.metadata.parts.broker_secrets import BrokerSecretsImage
@@ -168,12 +168,12 @@ class Image:
         """The level of `tiered.metadata.version` in force."""
         return find_metadata_version(self.features)
 
-    def full_disk_ids(self) -> frozenset[int]:
-        """Returns ids of the brokers whose disk is full."""
-        return frozenset(broker.node_id for broker in self.brokers.values() if broker.disk == DISK_FULL)
+    def bad_disk_ids(self) -> frozenset[int]:
+        """Returns ids of the brokers whose disk is full or stalled."""
+        return frozenset(broker.node_id for broker in self.brokers.values() if broker.disk in BAD_DISKS)
 
     def recovering_disk_ids(self) -> frozenset[int]:
-        """Returns ids of the brokers whose disk was full until a short time ago."""
+        """Returns ids of the brokers whose disk was full or stalled until a short time ago."""
         return frozenset(broker.node_id for broker in self.brokers.values() if broker.disk == DISK_RECOVERING)
 
     def placement_racks(self) -> dict[int, str]:

@@ -1,11 +1,15 @@
-"""The state of a broker's data directory, which all its partitions share: in use, full or dead.
+"""The state of a broker's data directory, which all its partitions share: in use, full, stalled or dead.
 
 The directory is full from the first write for which there is no room, whoever makes it. Small writes may succeed in
 between: a file system has room in the last block of a file. Therefore only `has_room` ends the state.
+
+The directory is stalled while records wait for an fsync and none ends (`is_stalled`). A leader would wait with them,
+without an error, for as long as the disk does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
@@ -37,7 +41,11 @@ TAKEN_BYTES = 1 << 20
 
 
 RECOVERY_SECONDS = 60.0
-"""Time with room after which a disk that was full counts as usable: the broker gets its leaderships back then."""
+"""Time after which a disk that was full or stalled counts as usable: the broker gets its leaderships back then."""
+STALL_SECONDS = 2.25
+"""Time without the end of an fsync after which a disk is stalled. A disk that is only slow takes up to two seconds."""
+STALL_LOOK_SECONDS = 0.1
+"""Pause between two looks at the fsyncs that records wait for."""
 
 
 class FullDisk(NamedTuple):
@@ -54,21 +62,39 @@ def has_room(full: FullDisk, now_ns: int, space: Space) -> bool:
     return full.taken_bytes >= TAKEN_BYTES or space.free >= min(ROOM_BYTES, space.total // ROOM_SHARE)
 
 
+def is_stalled(waiting_since_ns: int | None, progress_ns: int, now_ns: int) -> bool:
+    """Returns True if records have waited too long for an fsync, and no file was synced meanwhile. `waiting_since_ns`
+    is None if none waits."""
+    return waiting_since_ns is not None and now_ns - max(waiting_since_ns, progress_ns) >= STALL_SECONDS * 1e9
+
+
 class DiskState:
-    """The state of the data directory. Full: appends may be refused, each is tried. Dead (EIO, or a failed fsync):
-    nothing is tried again, the broker must stop, and the next start does not trust its log."""
+    """The state of the data directory. Full: appends may be refused, each is tried. Stalled: fsyncs do not end. Dead
+    (EIO, or a failed fsync): nothing is tried again, the broker must stop, and the next start does not trust its log.
+
+    `changed` is set when the disk becomes full or stalled.
+    """
 
     def __init__(self, disk: Disk, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
         self._disk = disk
         self._clock = clock
         self._on_dead = on_dead
         self.full: DiskProblem | None = None
+        self.stalled: DiskProblem | None = None
         self.dead: DiskProblem | None = None
+        self.changed = asyncio.Event()
+        self._flushing: dict[DiskLog, tuple[int, int]] = {}
+        """Logs whose records wait for an fsync, the first first: since when, and how many callers wait."""
+        self._last_end_ns = 0
+        self._wait_began = asyncio.Event()
         self._full_disk = FullDisk(0)
         self._recovering_until_ns = 0
         self._full_count = disk.write_errors().full_count
         metrics.gauge("tiered_disk_full", "1 while the disk has no room for writes of any kind.").set_function(
             lambda: float(bool(self.full))
+        )
+        metrics.gauge("tiered_disk_stalled", "1 while records wait for fsyncs that do not end.").set_function(
+            lambda: float(bool(self.stalled))
         )
         metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").set_function(
             lambda: float(bool(self.dead))
@@ -76,14 +102,15 @@ class DiskState:
 
     @property
     def is_recovering(self) -> bool:
-        """True for some time after a full disk got room."""
-        return self.full is None and self._clock.mono_ns() < self._recovering_until_ns
+        """True for some time after a full or stalled disk took writes again."""
+        return self.full is None and self.stalled is None and self._clock.mono_ns() < self._recovering_until_ns
 
     def mark_full(self, why: str) -> None:
         """Notes that a write did not fit."""
         self._full_disk = FullDisk(self._clock.mono_ns())
         if self.full is None:
             self.full = DiskProblem(self._clock.wall_ms(), why)
+            self.changed.set()
             log.error("disk full, appends are refused why=%s", why)
 
     def note_append(self, size: int) -> None:
@@ -98,10 +125,47 @@ class DiskState:
         if errors.full_count != self._full_count:
             self._full_count = errors.full_count
             self.mark_full(errors.full)
+        self._check_stall()
         if self.full is not None and has_room(self._full_disk, self._clock.mono_ns(), self._disk.space()):
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
             self._recovering_until_ns = self._clock.mono_ns() + int(RECOVERY_SECONDS * 1e9)
+
+    async def watch_stalls(self) -> None:
+        """Marks the disk as stalled when records wait for fsyncs that do not end, until it is cancelled."""
+        while True:
+            while not self._flushing:
+                self._wait_began.clear()
+                await self._wait_began.wait()
+            await self._clock.sleep(STALL_LOOK_SECONDS)
+            self._check_stall()
+
+    def _check_stall(self) -> None:
+        now_ns, progress_ns = self._clock.mono_ns(), self._last_end_ns
+        for hot in list(self._flushing):
+            self._count_waiting(hot, 0)
+            began_ns = hot.flush_progress_ns
+            progress_ns = max(progress_ns, now_ns if began_ns is None else began_ns)  # None: one is about to run
+        since_ns, _ = next(iter(self._flushing.values()), (None, 0))
+        stalled = is_stalled(since_ns, progress_ns, now_ns)
+        if stalled and self.stalled is None:
+            self.stalled = DiskProblem(self._clock.wall_ms(), f"no file was synced for {STALL_SECONDS} s")
+            self.changed.set()
+            log.error("disk stalled, other brokers lead if they can why=%s", self.stalled.why)
+        elif not stalled and self.stalled is not None:
+            log.info("fsyncs end again after_ms=%d", self._clock.wall_ms() - self.stalled.since_ms)
+            self.stalled = None
+            self._recovering_until_ns = now_ns + int(RECOVERY_SECONDS * 1e9)
+
+    def _count_waiting(self, hot: DiskLog, change: int) -> None:
+        """Counts the callers that wait for an fsync of a log, and forgets the log after the last. An fsync that runs
+        goes on without its caller."""
+        now_ns = self._clock.mono_ns()
+        since_ns, count = self._flushing.get(hot, (now_ns, 0))
+        if count + change or hot.flush_progress_ns is not None:
+            self._flushing[hot] = since_ns, count + change
+        elif self._flushing.pop(hot, None) is not None:
+            self._last_end_ns = now_ns
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
         """Marks the disk dead or full if that is why an append or a roll was refused."""
@@ -123,6 +187,10 @@ class DiskState:
     async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
         """Fsyncs a log up to `up_to` (None: all), and notes what that proves of the log. Returns the flushed offset.
         Raises `Unavailable`: a failed fsync ends the use of the directory, a full disk does not."""
+        is_waited_for = hot.synced_entry.fsynced_only
+        if is_waited_for:
+            self._count_waiting(hot, 1)
+            self._wait_began.set()
         try:
             flushed = await hot.flush(up_to)
             if hot.synced_entry.is_due:
@@ -134,6 +202,9 @@ class DiskState:
             elif not hot.status.is_closed:
                 self.mark_full(str(error))
             raise
+        finally:
+            if is_waited_for:
+                self._count_waiting(hot, -1)
 
     async def guard(self, work: Awaitable[Result]) -> Result:
         """Awaits other work in the directory. An I/O error ends the use of the directory, whatever file it hit. Raises

@@ -99,6 +99,7 @@ class LeaderReplica:
         "_clock",
         "_disk",
         "_events",
+        "_fsync_limits",
         "_records",
         "_segments_seen",
         "_takeover_pending",
@@ -168,6 +169,8 @@ class LeaderReplica:
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
+        self._fsync_limits: set[asyncio.Timeout] = set()
+        """The deadlines of callers that wait for an fsync."""
         self._clock = ports.clock
         self._disk = ports.disk
         self._events = ports.events
@@ -368,15 +371,21 @@ class LeaderReplica:
         """
         phase = REPLICATE if self._chained is None else BUCKET
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000) as limit:
                 if self.log.synced_entry.fsynced_only:
-                    await timed(FSYNC, self.flush(end))
+                    self._fsync_limits.add(limit)
+                    try:
+                        await timed(FSYNC, self.flush(end))
+                    finally:
+                        self._fsync_limits.discard(limit)
                 while not self.is_committed(end):
                     await timed(phase, self.reads.wait_wakeup(end))
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
                         why = f"records below {end} of {self.tp} are on too few replicas: some left the ISR"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
         except TimeoutError:
+            if self.reads.stop_error is not None:
+                raise self.reads.stop_error from None
             raise Refused(
                 Code.REQUEST_TIMED_OUT, f"records below {end} of {self.tp} are not committed after {timeout_ms} ms"
             ) from None
@@ -580,6 +589,9 @@ class LeaderReplica:
         self.log.producers.guards.clear()
         self._end_chain()
         self.reads.stop(why)
+        for limit in self._fsync_limits:
+            if not limit.expired():
+                limit.reschedule(0.0)  # the fsync may take long, and decides nothing any more
 
     # -- the write-ahead chain ----------------------------------------------------------------------------------------
 

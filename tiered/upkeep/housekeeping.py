@@ -78,6 +78,7 @@ class Housekeeping:
         settings = self._view.settings
         async with asyncio.TaskGroup() as group:
             group.create_task(self.flush_tails())
+            group.create_task(self._disk_state.watch_stalls())
             group.create_task(self.retry_unfinished())
             group.create_task(self.report_losses())
             group.create_task(self.update_synced_entries())

@@ -80,7 +80,7 @@ async def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync(t
     for each in three.brokers.values():
         fill_disk(each)
     await three.controller.node.submit(CreateTopic("u"))  # each broker has to note it
-    await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {1, 2, 3}, 20)
+    await three.wait_until(lambda: three.controller.node.image.bad_disk_ids() == {1, 2, 3}, 20)
     first = three.brokers[leaders(three)[0]]
     other = three.brokers[first.node_id % 3 + 1]
     replica = first.node.leader_replica("t", 0)
@@ -102,7 +102,7 @@ def test_new_topics_avoid_a_full_disk_and_acknowledge_at_once(caplog: pytest.Log
         fill_disk(other)
         await write(three, 0, LARGE, seconds=60)
         submit = three.controller.node.submit
-        await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 20)
+        await three.wait_until(lambda: three.controller.node.image.bad_disk_ids() == {other.node_id}, 20)
         two = await submit(CreateTopic("two", 6, 2))
         assert not any(other.node_id in each.replicas for each in two.partitions)
         await submit(CreateTopic("all", 3, 3))
@@ -154,7 +154,7 @@ async def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere(three: T
     for number in range(3):
         await write(three, number, LARGE, seconds=4)
     assert other.node_id not in partitions(three)[0].isr and leaders(three) == [first.node_id]
-    await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 5)
+    await three.wait_until(lambda: three.controller.node.image.bad_disk_ids() == {other.node_id}, 5)
     assert any(each.startswith("disk full since") for each in other.node.health().own_problems)
     expected = f"moved no leadership from broker {other.node_id}: disk full since"
     assert any(expected in problem for problem in first.node.health().problems)

@@ -109,7 +109,7 @@ def test_raised_level_has_all_fields_and_is_never_lowered() -> None:
     decide(shard, requests.CreateTopic("t", 1, 2, creator="User:a"))
     decide(shard, requests.ReportDisk(1, incarnation(1), DISK_FULL))
     decide(shard, requests.ReportLoss(topic_id(shard), 0, 0, 5, newest_ms=9))
-    assert shard.image.topics["t"].creator == "User:a" and shard.image.full_disk_ids() == {1}
+    assert shard.image.topics["t"].creator == "User:a" and shard.image.bad_disk_ids() == {1}
     [[loss]] = shard.image.losses.values()
     assert loss.newest_ms == 9 and from_json(json.loads(json.dumps(to_json(shard.image)))) == shard.image
     with pytest.raises(Refused, match="brokers of a lower one refuse"):

@@ -144,9 +144,9 @@ def test_disk_of_a_new_incarnation_counts_as_usable() -> None:
     shard = cluster(1, 2)
     report(shard, 1, DISK_FULL)
     decide(shard, requests.AnnounceBroker(1, incarnation(1), "h:1", {}))
-    assert shard.image.full_disk_ids() == {1}
+    assert shard.image.bad_disk_ids() == {1}
     decide(shard, requests.RegisterBroker(1, incarnation(1, 1), "d", "", whole=True))
-    assert not shard.image.full_disk_ids()
+    assert not shard.image.bad_disk_ids()
 
 
 def test_report_that_changes_nothing_writes_nothing() -> None:

@@ -16,10 +16,12 @@ from tiered.replication.disk_state import (
     RECOVERY_SECONDS,
     ROOM_BYTES,
     ROOM_SECONDS,
+    STALL_SECONDS,
     TAKEN_BYTES,
     DiskState,
     FullDisk,
     has_room,
+    is_stalled,
 )
 
 LATER_NS = int(ROOM_SECONDS * 1e9)
@@ -43,6 +45,23 @@ def test_full_disk_has_room_after_a_quiet_time_with_proof(
     taken: int, now_ns: int, space: Space, expected: bool
 ) -> None:
     assert has_room(FullDisk(0, taken), now_ns, space) is expected
+
+
+@pytest.mark.parametrize(
+    ("waiting_since", "progress", "now", "expected"),
+    [
+        (None, 0, 100.0, False),
+        (10.0, 0.0, 10.0 + STALL_SECONDS, True),
+        (10.0, 0.0, 9.9 + STALL_SECONDS, False),
+        (10.0, 12.0, 10.0 + STALL_SECONDS, False),
+        (10.0, 12.0, 12.0 + STALL_SECONDS, True),
+    ],
+)
+def test_disk_is_stalled_while_records_wait_and_nothing_is_synced(
+    waiting_since: float | None, progress: float, now: float, expected: bool
+) -> None:
+    since_ns = None if waiting_since is None else int(waiting_since * 1e9)
+    assert is_stalled(since_ns, int(progress * 1e9), int(now * 1e9)) is expected
 
 
 def test_write_of_any_file_marks_the_disk_at_the_next_check() -> None:

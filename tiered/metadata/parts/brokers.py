@@ -8,7 +8,7 @@ from typing import Any
 
 from tiered.ids import machine_of
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import DISK_FULL, DISK_USABLE
+from tiered.metadata.changes import BAD_DISKS, DISK_FULL, DISK_USABLE
 from tiered.metadata.parts.json_fields import fields_of
 from tiered.metadata.stored_configs import merge_configs, normalize_broker_configs
 from tiered.value import value
@@ -51,11 +51,11 @@ class BrokerImage:
     advertised_http: str = ""
     """The `http://HOST:PORT` for HTTP clients; "" if that is `http`."""
     disk: str = DISK_USABLE
-    """`usable`, `full` or `recovering`, as in `BrokerDiskReported`."""
+    """`usable`, `full`, `stalled` or `recovering`, as in `BrokerDiskReported`."""
     disk_since_ms: int = 0
     """Time of the report of `disk`; 0 if there was none."""
     moved_leaders: int = 0
-    """Leaderships that other brokers took because the disk became full."""
+    """Leaderships that other brokers took because the disk became full or stalled."""
     process: int = 0
     """Number of the process on its machine; 0 for the first one, and for a broker that has its machine alone."""
 
@@ -68,6 +68,11 @@ class BrokerImage:
     def is_disk_full(self) -> bool:
         """True if it serves and its disk is full."""
         return self.live and self.disk == DISK_FULL
+
+    @property
+    def bad_disk(self) -> str:
+        """`full` or `stalled` if it serves and its disk is that; else ""."""
+        return self.disk if self.live and self.disk in BAD_DISKS else ""
 
     @property
     def live(self) -> bool:

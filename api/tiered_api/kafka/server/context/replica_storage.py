@@ -97,7 +97,7 @@ def describe_leader(broker: Broker, replica: LeaderReplica) -> ReportedLeader:
         upload_problem=replica.upload_problem,
         outage=describe_outage(outage) if outage is not None else "",
         outage_why=outage.why if outage is not None else "",
-        disk_problem="; ".join(describe_disk(broker.disk)),
+        disk_problem="; ".join(said for said, _ in describe_disk(broker.disk)),
         damaged=[
             describe_damage(each, now_ms)
             for each in broker.cold_tier.reader.list_damaged()
