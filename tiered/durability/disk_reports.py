@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from tiered.access.audit_log import DONE, UNKNOWN, AuditLog
 from tiered.controller.change_descriptions import describe_changes
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 SUBMIT_SECONDS = 10.0
 CHECK_SECONDS = 1.0
-"""Longest pause between two comparisons of the disk with its last report."""
+"""Pause between two comparisons of the disk with its last report."""
 
 
 class DiskReports:
@@ -44,14 +43,29 @@ class DiskReports:
         self._audit = audit
         self._clock = clock
         self._log_limiter = LogLimiter(clock)
+        self._reporting = asyncio.Lock()
 
     async def run(self) -> None:
         """Sends reports until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._report_changes())
+            await self._compare_often()
+
+    async def _compare_often(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._disk_state.changed.wait()
+            await self._clock.sleep(CHECK_SECONDS)
+            if self.find_due() is not None:
+                await self._report_due()
+
+    async def _report_changes(self) -> None:
+        """Reports at once that the disk became full or stalled."""
+        while True:
+            await self._disk_state.changed.wait()
             self._disk_state.changed.clear()
+            await self._report_due()
+
+    async def _report_due(self) -> None:
+        async with self._reporting:
             due = self.find_due()
             if due is not None:
                 await self._report(due)

@@ -125,7 +125,8 @@ class DiskState:
         if errors.full_count != self._full_count:
             self._full_count = errors.full_count
             self.mark_full(errors.full)
-        self._check_stall()
+        if self.stalled is not None:
+            self._check_stall()
         if self.full is not None and has_room(self._full_disk, self._clock.mono_ns(), self._disk.space()):
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None

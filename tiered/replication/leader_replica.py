@@ -169,8 +169,8 @@ class LeaderReplica:
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
-        self._fsync_limits: set[asyncio.Timeout] = set()
-        """The deadlines of callers that wait for an fsync."""
+        self._fsync_limits: set[asyncio.Timeout] | None = None
+        """The deadlines of callers that wait for an fsync; None before the first: there are many partitions."""
         self._clock = ports.clock
         self._disk = ports.disk
         self._events = ports.events
@@ -373,6 +373,8 @@ class LeaderReplica:
         try:
             async with asyncio.timeout(timeout_ms / 1000) as limit:
                 if self.log.synced_entry.fsynced_only:
+                    if self._fsync_limits is None:
+                        self._fsync_limits = set()
                     self._fsync_limits.add(limit)
                     try:
                         await timed(FSYNC, self.flush(end))
@@ -589,7 +591,7 @@ class LeaderReplica:
         self.log.producers.guards.clear()
         self._end_chain()
         self.reads.stop(why)
-        for limit in self._fsync_limits:
+        for limit in self._fsync_limits or ():
             if not limit.expired():
                 limit.reschedule(0.0)  # the fsync may take long, and decides nothing any more
 
