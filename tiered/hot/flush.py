@@ -83,6 +83,7 @@ class GroupFlush:
             except Unavailable as error:
                 self._note_failure(error)
                 raise
+            self.progress_ns = extent.began_ns
             running = self._running = asyncio.create_task(self._run_sync(extent), name="group-fsync")
             failure = await asyncio.shield(running)
             if failure is not None:
@@ -107,7 +108,6 @@ class GroupFlush:
         """Writes what the fsync has to cover, in the turn of its caller: what is appended later belongs to the next
         one."""
         began, writer, unsynced = self._clock.mono_ns(), self._writer, self._writer.unsynced
-        self.progress_ns = began
         end = unsynced.lowest_end = writer.end_offset
         if whole:
             writer.write_indexes()

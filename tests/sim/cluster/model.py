@@ -26,6 +26,7 @@ from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.changes import (
     ALL_BROKERS,
+    NO_LEADER,
     BrokerConfigChanged,
     Change,
     PartitionChanged,
@@ -310,12 +311,22 @@ class ClusterModel(BucketRules):
         allowed = self._find_unclean_within(old, entry.changes, slot)
         for topic in new.topics.values():
             if topic.name == OFFSETS_TOPIC:
-                self._on_offsets_loss(topic, old.topics_by_id.get(topic.topic_id))
+                before = old.topics_by_id.get(topic.topic_id)
+                self._on_offsets_loss(topic, before)
+                self._note_spares(topic, before)
                 continue
             everything = brokers_changed or new.broker_configs != old.broker_configs
             if everything or old.topics.get(topic.name) is not topic:
                 before = old.topics_by_id.get(topic.topic_id)
                 self._update_topic(topic, before, between, everything, unclean=topic.topic_id in allowed)
+
+    def _note_spares(self, topic: TopicImage, before: TopicImage | None) -> None:
+        """Notes the partitions of committed offsets in which a spare broker took a place."""
+        for p, (was, now) in enumerate(
+            zip(before.partitions if before is not None else (), topic.partitions, strict=False)
+        ):
+            if was.is_in_bucket and now.leader not in (NO_LEADER, *was.replicas):
+                self.copies_of(PartitionId(topic.topic_id, p)).has_spare = True
 
     def _find_unclean_within(self, old: Image, changes: Sequence[Change], slot: int) -> set[TopicId]:
         """Returns the topics that any replica may lead at some moment within a slot, perhaps not at its end."""

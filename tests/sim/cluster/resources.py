@@ -31,7 +31,7 @@ LIMITS = {
 }
 """Bounds at any moment. Frames of a run are small, and so is their share of the memory budget. Files are those that no
 segment needs: a run that deletes nothing has hundreds of segments."""
-IDLE_TASKS, TASKS_A_PEER, FEW_BROKERS = 69, 4, 4
+IDLE_TASKS, TASKS_A_PEER, FEW_BROKERS = 71, 4, 4
 """Tasks at rest of one of a few brokers, and those for each broker more: a controller waits for each."""
 IDLE_PENDING, PENDING_A_PEER = 12, 3
 """Pending requests while only brokers send any: of one of a few brokers, and those for each broker more. It may have

@@ -388,6 +388,19 @@ async def test_log_restarted_at_the_cold_end_knows_as_many_producers_as_set(on: 
 
 
 @run_by(run_scenario)
+async def test_fsync_that_cannot_begin_makes_no_progress(on: SimDisk) -> None:
+    """Its indexes find no room. Nobody waits for it, and the disk is not stalled."""
+    log = await fill_log(on)
+    on.faults.append(DiskFault("append", "index", "ENOSPC", times=-1))
+    with pytest.raises(Unavailable):
+        await log.flush()
+    assert log.flush_progress_ns is None
+    on.faults.clear()
+    await log.flush()
+    assert log.flush_progress_ns is None and log.flushed_offset == log.end_offset
+
+
+@run_by(run_scenario)
 async def test_full_disk_refuses_appends_and_loses_no_record(on: SimDisk) -> None:
     log = await fill_log(on, 5)
     whole = read_all(log)
