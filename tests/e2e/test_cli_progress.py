@@ -28,6 +28,7 @@ LONG = {
     "sql": ("--warehouse {warehouse} --format csv SELECT\xa0count(*)\xa0FROM\xa0orders", "sql", ""),
     "table erase": (f"orders --where offset\xa0=\xa01 --reason test {LAKE}", "erase from orders", "0 B left"),
     "table change": (f"orders x --rename-to y{{run}} {LAKE}", "change orders", "files left"),
+    "table rebuild": (f"orders {LAKE}", "rebuild orders", "left"),
     "table vacuum": ("orders --warehouse {warehouse}", "vacuum orders", "0 files left"),
     "table replay-dead": (f"orders {LAKE}", "replay orders", ""),
     "cold cat": ("--store file://{bucket} --topic orders", "read orders", "offsets left"),

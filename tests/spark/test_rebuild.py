@@ -7,20 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.rebuild_folder import APP_ID, FOLDER, next_number
 from pyspark_tiered.delta.table_form import Advance
 from pyspark_tiered.load.load import LoadOptions
 from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.proof import rebuild as rebuilding
 from pyspark_tiered.proof.erase import erase
-from pyspark_tiered.proof.exchange import APP_ID, FOLDER, next_number, plan_advances
+from pyspark_tiered.proof.exchange import check_rebuildable, plan_advances
 from pyspark_tiered.proof.rebuild import RebuildProgress, rebuild
 from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
+from tests.spark.test_vacuum import make_old, run_vacuum
 from tests.spark.typed_site import TOPIC, Site
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+from tiered_api.cli.main import main
 
 PLAIN = LoadOptions()
 ROWS = 6
@@ -181,6 +186,27 @@ def test_rows_that_the_bucket_lost_are_named_before_they_go(site: Site) -> None:
     check_rows(site, 2003)
 
 
+def test_command_prints_each_step_and_a_dry_run_writes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("table", "rebuild", "t", "--store", site.store, "--warehouse", site.warehouse)
+    assert main([*line, "--dry-run"]) == 0
+    assert capsys.readouterr().out == "dry run: 6 offsets are left to load, and nothing was\n"
+    assert not Path(site.warehouse, "t", FOLDER).exists()
+    assert main(line) == 0
+    assert capsys.readouterr().out == (
+        "loaded: 6 rows\nverified: 6 rows\n"
+        "exchanged: 6 rows; older versions keep the old files until `tiered table vacuum`\n"
+    )
+
+
+def test_spark_reads_the_rows_before_and_after_the_exchange(site: Site, spark: SparkSession) -> None:
+    before = read_state(site).version
+    rebuild(site.store, "t", site.warehouse)
+    place = f"{site.warehouse}/t"
+    rows = [spark.read.format("delta").option("versionAsOf", each).load(place) for each in (before, before + 1)]
+    old, new = (sorted(map(str, each.collect())) for each in rows)
+    assert old == new and len(new) == ROWS
+
+
 def test_erased_rows_do_not_come_back(site: Site) -> None:
     def erase_late(progress: RebuildProgress) -> None:
         if progress.step == "verified":
@@ -203,9 +229,6 @@ def test_erased_rows_do_not_come_back(site: Site) -> None:
     ],
 )
 def test_table_that_a_rebuild_would_change_is_refused(site: Site, more: dict[str, object], why: str) -> None:
-    from pyspark_tiered.log.bucket import ColdTopicReader
-    from pyspark_tiered.proof.exchange import check_rebuildable
-
     state = read_state(site)
     state.metadata = {**state.metadata, **more}
     with closing(ColdTopicReader(site.store)) as reader, pytest.raises(Refused, match=why):
@@ -230,3 +253,24 @@ def test_new_table_that_lacks_records_of_the_old_one_is_behind() -> None:
     assert plan_advances({0: 5, 1: 2}, {0: 5, 1: 1}) is None
     assert plan_advances({0: 5, 1: 2}, {0: 5}) is None
     assert plan_advances({0: 5}, {0: 6, 1: 2}) == [Advance(0, 5, 6), Advance(1, -1, 2)]
+
+
+def test_vacuum_removes_replaced_files_and_spares_a_rebuild_in_progress(site: Site) -> None:
+    def kill(progress: RebuildProgress) -> None:
+        raise Killed
+
+    root = Path(site.warehouse, "t")
+    rebuild(site.store, "t", site.warehouse)
+    first = set((root / FOLDER / "000001").rglob("*.parquet"))
+    rebuild(site.store, "t", site.warehouse)
+    with pytest.raises(Killed):
+        rebuild(site.store, "t", site.warehouse, kill)
+    assert run_vacuum(f"file:{root}").files == 0, "versions of this week need all files"
+    replaced = first | set(root.glob("*.parquet"))
+    kept = set(root.rglob("*.parquet")) - replaced
+    make_old(root)
+    assert run_vacuum(f"file:{root}").files == len(replaced)
+    assert set(root.rglob("*.parquet")) == kept
+    check_rows(site, ROWS)
+    rebuild(site.store, "t", site.warehouse)
+    check_rows(site, ROWS)

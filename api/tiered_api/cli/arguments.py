@@ -451,7 +451,22 @@ def _table(verbs: Commands) -> None:
     rule.add_argument("--retype", metavar="TYPE", help="the column of the field gets another type, rows included")
     rule.add_argument("--drop-column", action="store_true", help="the field has no column any more, nor values in rows")
     add_dry_run_option(change, "count the rows with a value that --drop-column takes out, change nothing")
-    for verb in (erase, replay, change):
+    rebuild = add_command(
+        verbs,
+        "rebuild",
+        "make a raw table anew from the bucket while loads go on, and exchange both in one commit",
+        Command("tiered_api.cli.lake.commands", "rebuild"),
+    )
+    rebuild.add_argument("topic", metavar="T")
+    rebuild.add_argument(
+        "--accept-lost",
+        metavar="N",
+        type=count,
+        default=0,
+        help="at most this many rows may go that the bucket no longer has (default 0)",
+    )
+    add_dry_run_option(rebuild, "make the checks, and say how much is left to load; load nothing")
+    for verb in (erase, replay, change, rebuild):
         add_progress_option(verb)
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)

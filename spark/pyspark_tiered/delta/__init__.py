@@ -12,6 +12,7 @@ May import: offline
   log_cleanup   the files of Delta's log that its retention no longer needs
   orphans       the files that loads left behind and no version names
   vacuum_plan   the files that no kept version needs
+  rebuild_folder  the hidden folders of rebuilds
 ~ snapshot      one version of a raw table, as loads, queries and proofs look at it
   topic_table   the rules by which a table is sound
   folder_url    the one URL of a warehouse's folder, for Hadoop and this package

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pyspark_tiered.delta import delta_state, log_cleanup, orphans, table_features
 from pyspark_tiered.delta.log_folder import LOG, TableFolder
+from pyspark_tiered.delta.rebuild_folder import finished_folders
 from pyspark_tiered.delta.table_log import TableLog, explain_access
 from pyspark_tiered.delta.vacuum_plan import (
     BEGINNINGS,
@@ -58,14 +59,28 @@ def vacuum(
         since_ms = now_ms - kept_ms
         chosen = choose_unneeded(stored, needed_files(state, log.url, since_ms), since_ms)
         old_changes = choose_changes(changes, since_ms)
-        paths = [*(file.name for file in chosen), *(f"{CHANGES}/{file.name}" for file in old_changes)]
+        rebuilt = _choose_rebuilt(log, state, since_ms)
+        paths = [*(file.name for file in (*chosen, *rebuilt)), *(f"{CHANGES}/{file.name}" for file in old_changes)]
         if not dry_run:
             for first in range(0, len(paths), DELETED_AT_ONCE):
                 on_files(first, len(paths))
                 log.folder.delete(paths[first : first + DELETED_AT_ONCE])
             on_files(len(paths), len(paths))
         expired = clean_log(log.folder, state.properties(), now_ms, dry_run=dry_run)
-        return VacuumResult(len(paths), sum(file.size for file in (*chosen, *old_changes)), expired)
+        return VacuumResult(len(paths), sum(file.size for file in (*chosen, *rebuilt, *old_changes)), expired)
+
+
+def _choose_rebuilt(log: TableLog, state: delta_state.TableState, since_ms: int) -> list[orphans.StoredFile]:
+    """Returns the files to delete that finished rebuilds made, with their paths from the table's folder.
+
+    No commit adds a file of such a folder any more, so the folder may be listed after the log is read.
+    """
+    needed = needed_files(state, log.url, since_ms)
+    found = []
+    for place in finished_folders(state):
+        stored = log.folder.list_files(place, BEGINNINGS[0])
+        found += [file._replace(name=f"{place}/{file.name}") for file in choose_unneeded(stored, needed, since_ms)]
+    return found
 
 
 def vacuum_once_a_day(log: TableLog) -> VacuumResult | None:

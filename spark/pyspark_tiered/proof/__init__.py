@@ -17,5 +17,5 @@ May import: as pyspark_tiered
 ~ erasures      the record of erased rows in the table's folder
 ~ erase         erases rows from a table, for good
   exchange      the commit that puts a rebuilt table in the place of the old one
-~ rebuild       makes a raw table anew beside the old one (no command reaches it yet)
+~ rebuild       makes a raw table anew beside the old one, and exchanges both
 """

@@ -8,36 +8,15 @@ table's folder. Each folder serves one rebuild, so no commit names a file as rem
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from pyspark_tiered.delta import table_features, table_form, topic_table
 from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.rebuild_folder import APP_ID, folder_of
 from pyspark_tiered.delta.table_form import Advance
 from pyspark_tiered.log.plan import ColdTopic, cleaned_ranges
 from tiered.errors import Code, Refused
-
-FOLDER = "_rebuild"
-APP_ID = "tiered.rebuild"
-"""Transaction identifier of the exchanges of a table: its version is the number of the newest one."""
-
-_NUMBERED = re.compile(rf"{FOLDER}/(\d{{6}})/")
-
-
-def next_number(state: TableState) -> int:
-    """Returns the number of the next rebuild of a table. No file of the table lies in its folder."""
-    known = [state.versions().get(APP_ID, 0)]
-    for action in (*state.files.values(), *state.tombstones.values()):
-        if found := _NUMBERED.match(unquote(str(action["path"]))):
-            known.append(int(found[1]))
-    return max(known) + 1
-
-
-def folder_of(number: int, topic: str) -> str:
-    """Returns the path of a rebuild's own table from the folder of the old one."""
-    return f"{FOLDER}/{number:06d}/{topic}"
 
 
 def check_rebuildable(state: TableState, url: str, cold: ColdTopic, erased: int) -> None:

@@ -21,9 +21,10 @@ from pyspark_tiered.delta import topic_table
 from pyspark_tiered.delta.data_files import read_places
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.log_folder import UnclearOutcome
+from pyspark_tiered.delta.rebuild_folder import folder_of, next_number
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.load.load import DEFAULT_OPTIONS, TopicLoader, stop_error
-from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.load import DEFAULT_OPTIONS, Report, TopicLoader, stop_error
+from pyspark_tiered.load.native_engine import NativeEngine, OnTask
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import ColdTopicReader, check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdTopic
@@ -33,8 +34,6 @@ from pyspark_tiered.proof.exchange import (
     check_rebuildable,
     exchange_actions,
     exchange_operation,
-    folder_of,
-    next_number,
     plan_advances,
 )
 from pyspark_tiered.proof.verify import verify_raw
@@ -48,9 +47,10 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class RebuildProgress:
-    """Progress of a rebuild. `step` is loaded, verified, behind (another writer came first) or exchanged.
+    """Progress of a rebuild: loaded, verified, behind (another writer came first) or exchanged; counted: a dry run.
 
-    `rows` are those of the hidden table. `lost` are rows of the old table that the bucket no longer holds.
+    `rows` are those of the new table; in a dry run, the offsets that are left to load. `lost` are rows of the old table
+    that the bucket no longer holds.
     """
 
     step: str
@@ -66,9 +66,12 @@ def rebuild(
     progress: Callable[[RebuildProgress], None] = lambda _: None,
     *,
     accept_lost: int = 0,
-    split_bytes: int | None = None,
+    dry_run: bool = False,
+    on_load: Report = lambda _: None,
+    on_task: OnTask = lambda *_: None,
 ) -> RebuildProgress:
-    """Rebuilds the table `<warehouse>/<topic>`. Another call after a kill goes on where the first one was.
+    """Rebuilds the table `<warehouse>/<topic>`. Another call after a kill goes on where the first one was. A dry run
+    makes the same checks, and writes nothing. `on_load` and `on_task` hear of the load and of the comparison.
 
     Raises `Refused` if there is no such table or topic, a rebuild cannot keep what the table holds, or more rows than
     `accept_lost` are no longer in the bucket. Raises `Corrupt` if a segment cannot be read.
@@ -77,11 +80,15 @@ def rebuild(
     url = f"{spark_url(warehouse)}/{topic}"
     check_table(topic, url)
     topic_id = read_cold_topic(store, topic).topic_id
-    with closing(NativeTable(url, topic, topic_id)) as old, closing(NativeEngine()) as engine:
-        number = _check(store, old, accept_lost)[1]
+    with closing(NativeTable(url, topic, topic_id)) as old, closing(NativeEngine(on_task)) as engine:
+        _, number, lost = _check(store, old, accept_lost)
         hidden = f"{url}/{folder_of(number, topic)}"
         with closing(ColdTopicReader(store)) as reader, closing(engine.open_table(hidden, topic, topic_id)) as new:
-            loader = TopicLoader(engine, reader, store, topic, hidden, lambda _: None, split_bytes, DEFAULT_OPTIONS)
+            if dry_run:
+                counted = RebuildProgress("counted", url, _count_left(store, new), lost)
+                progress(counted)
+                return counted
+            loader = TopicLoader(engine, reader, store, topic, hidden, on_load, None, DEFAULT_OPTIONS)
             with closing(loader):
                 _load(loader, topic)
                 progress(RebuildProgress("loaded", url, _count_rows(new.pin())))
@@ -147,7 +154,7 @@ def _check(store: str, old: NativeTable, accept_lost: int) -> tuple[Snapshot, in
         raise Refused(
             Code.OFFSET_OUT_OF_RANGE,
             f"the table at {old.url} holds {lost.total():,} rows that the bucket no longer has, and a rebuild would "
-            "lose them",
+            f"lose them: `--accept-lost {lost.total()}` says that this is meant",
         )
     return at, number, lost.total()
 
@@ -168,6 +175,16 @@ def _count_below(table: NativeTable, at: Snapshot, starts: Mapping[int, int]) ->
                 is_below = pc.and_(pc.equal(batch["partition"], number), pc.less(batch["offset"], start))
                 found[number] += pc.sum(is_below).as_py() or 0
     return found
+
+
+def _count_left(store: str, new: NativeTable) -> int:
+    """Returns how many offsets the hidden table lacks."""
+    loaded = new.pin().loaded_offsets()
+    ends = [
+        (each.readable_end_offset, max(each.log_start_offset, loaded.get(each.partition, 0)))
+        for each in read_cold_topic(store, new.topic).partitions
+    ]
+    return sum(max(end - start, 0) for end, start in ends)
 
 
 def _count_rows(at: Snapshot) -> int:

@@ -1,4 +1,4 @@
-"""`tiered load`, `verify`, `table erase`, `table replay-dead`: the Spark package, an extra, is imported on demand."""
+"""`tiered load`, `verify`, `table erase`, `table rebuild`: the Spark package, an extra, is imported on demand."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark_tiered.load.load import LoadOptions, LoadProgress
     from pyspark_tiered.load.native_engine import NativeEngine
     from pyspark_tiered.proof.erase import EraseProgress
+    from pyspark_tiered.proof.rebuild import RebuildProgress
     from pyspark_tiered.proof.repair import RepairProgress
     from pyspark_tiered.proof.verify import RowFault, VerifyResult
     from pyspark_tiered.schemas.registry import RegistryChoice
@@ -238,6 +239,35 @@ def erase(args: Namespace) -> int:
     return Exit.OK
 
 
+def rebuild(args: Namespace) -> int:
+    """Makes a table anew beside the old one, exchanges both and prints each step, or counts what is left to load."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
+    from pyspark_tiered.delta.folder_check import check_warehouse
+    from pyspark_tiered.proof.rebuild import rebuild as run
+
+    def print_progress(progress: RebuildProgress) -> None:
+        if args.format == "json":
+            print_json(asdict(progress))
+            sys.stdout.flush()
+        else:
+            print_lines([rebuilt_line(progress)])
+
+    check_warehouse(args.warehouse)
+    with show_progress(args, f"rebuild {args.topic}") as shown:
+        run(
+            args.store,
+            args.topic,
+            args.warehouse,
+            print_progress,
+            accept_lost=args.accept_lost,
+            dry_run=args.dry_run,
+            on_load=lambda done: shown.report(done.log_bytes, done.log_bytes + done.log_bytes_left, BYTES),
+            on_task=lambda done, total: shown.report(done, total, TASKS),
+        )
+    return Exit.OK
+
+
 def change(args: Namespace) -> int:
     """Changes how a field of the typed table becomes a column."""
     if lack := describe_missing_native():
@@ -363,6 +393,19 @@ def repaired_lines(repaired: RepairProgress) -> list[str]:
     if len(repaired.gaps) > LISTED_MAX:
         lines.append(f"... {len(repaired.gaps)} gaps in all")
     return lines
+
+
+def rebuilt_line(progress: RebuildProgress) -> str:
+    """Returns the progress of a rebuild in words."""
+    lost = f", {progress.lost:,} rows that the bucket no longer has are left out" if progress.lost else ""
+    if progress.step == "counted":
+        return f"dry run: {progress.rows:,} offsets are left to load, and nothing was{lost}"
+    if progress.step == "behind":
+        return "another writer of the table came first: the new table catches up"
+    if progress.step == "exchanged":
+        left = "older versions keep the old files until `tiered table vacuum`"
+        return f"exchanged: {progress.rows:,} rows{lost}; {left}"
+    return f"{progress.step}: {progress.rows:,} rows"
 
 
 def erased_line(progress: EraseProgress) -> str:
