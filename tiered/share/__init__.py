@@ -10,5 +10,6 @@ May import: words
   coordinator_state  the state of such a shard, as its log has it (I39)
   records            records of `__share_group_state` in Kafka's bytes
   limits             Kafka's limits for share groups
+  sessions           share sessions: the partitions that a member fetches, and the epochs of its requests
   invariants         a check of all that must hold between steps
 """
