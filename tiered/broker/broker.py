@@ -206,7 +206,10 @@ class Broker:
 
     def _build_data_directory(self) -> None:
         """The disk of this broker, and the files that describe it (`tiered/durability`)."""
-        self.disk = DiskState(self.world.disk, self.world.clock, self.metrics, self._on_disk_failed)
+        self.disk = DiskState(
+            self.world.disk, self.world.clock, self.metrics, self._on_disk_failed,
+            lambda: self.settings.tiered_disk_stall_timeout_ms,
+        )  # fmt: skip
         self.data_directory = DataDirectory(self.world.disk)
 
     def _build_metadata(self, snapshot_slots: int) -> None:

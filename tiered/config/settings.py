@@ -373,6 +373,12 @@ class Settings:
         " doubles for an hour for a broker that was fenced and is back at once. -1: a third of it, but 2000 at least.",
         -1, INT_MAX,
     )  # fmt: skip
+    tiered_disk_stall_timeout_ms: int = setting(
+        2_250,
+        "Time without the end of an fsync, while records of flush=ack wait for one, after which a broker leads only"
+        " where no other can; 0: it keeps waiting.",
+        0, INT_MAX, dynamic=True,
+    )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two heartbeats of a broker.", 50, INT_MAX)
     auto_leader_rebalance_enable: bool = setting(True, "Preferred leaders lead again after they come back.")
     leader_imbalance_check_interval_seconds: int = setting(

@@ -42,7 +42,7 @@ TAKEN_BYTES = 1 << 20
 
 RECOVERY_SECONDS = 60.0
 """Time after which a disk that was full or stalled counts as usable: the broker gets its leaderships back then."""
-STALL_SECONDS = 2.25
+STALL_MS = 2_250
 """Time without the end of an fsync after which a disk is stalled. A disk that is only slow takes up to two seconds."""
 STALL_LOOK_SECONDS = 0.1
 """Pause between two looks at the fsyncs that records wait for."""
@@ -62,23 +62,33 @@ def has_room(full: FullDisk, now_ns: int, space: Space) -> bool:
     return full.taken_bytes >= TAKEN_BYTES or space.free >= min(ROOM_BYTES, space.total // ROOM_SHARE)
 
 
-def is_stalled(waiting_since_ns: int | None, progress_ns: int, now_ns: int) -> bool:
-    """Returns True if records have waited too long for an fsync, and no file was synced meanwhile. `waiting_since_ns`
-    is None if none waits."""
-    return waiting_since_ns is not None and now_ns - max(waiting_since_ns, progress_ns) >= STALL_SECONDS * 1e9
+def is_stalled(waiting_since_ns: int | None, progress_ns: int, now_ns: int, stall_ms: int = STALL_MS) -> bool:
+    """Returns True if records have waited `stall_ms` for an fsync, and no file was synced meanwhile. `waiting_since_ns`
+    is None if none waits. With 0 no wait is too long."""
+    if waiting_since_ns is None or not stall_ms:
+        return False
+    return now_ns - max(waiting_since_ns, progress_ns) >= stall_ms * 1_000_000
 
 
 class DiskState:
     """The state of the data directory. Full: appends may be refused, each is tried. Stalled: fsyncs do not end. Dead
     (EIO, or a failed fsync): nothing is tried again, the broker must stop, and the next start does not trust its log.
 
-    `changed` is set when the disk becomes full or stalled.
+    `changed` is set when the disk becomes full or stalled. `stall_ms` is `tiered.disk.stall.timeout.ms`.
     """
 
-    def __init__(self, disk: Disk, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        metrics: Metrics,
+        on_dead: Callable[[str], None],
+        stall_ms: Callable[[], int] = lambda: STALL_MS,
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._on_dead = on_dead
+        self._stall_ms = stall_ms
         self.full: DiskProblem | None = None
         self.stalled: DiskProblem | None = None
         self.dead: DiskProblem | None = None
@@ -148,9 +158,9 @@ class DiskState:
             began_ns = hot.flush_progress_ns
             progress_ns = max(progress_ns, now_ns if began_ns is None else began_ns)  # None: one is about to run
         since_ns, _ = next(iter(self._flushing.values()), (None, 0))
-        stalled = is_stalled(since_ns, progress_ns, now_ns)
+        stalled = is_stalled(since_ns, progress_ns, now_ns, self._stall_ms())
         if stalled and self.stalled is None:
-            self.stalled = DiskProblem(self._clock.wall_ms(), f"no file was synced for {STALL_SECONDS} s")
+            self.stalled = DiskProblem(self._clock.wall_ms(), f"no file was synced for {self._stall_ms() / 1000} s")
             self.changed.set()
             log.error("disk stalled, other brokers lead if they can why=%s", self.stalled.why)
         elif not stalled and self.stalled is not None:
