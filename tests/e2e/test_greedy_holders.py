@@ -328,6 +328,7 @@ TURNS = {
     "tiered_api.http.server.authentication": "logins take turns by neighbourhood and address",
     "tiered_api.kafka.client.peers": "requests to a broker take turns by holder, and have shares",
     "tiered_api.http.overview.warehouse": "reports on tables take turns by holder",
+    "tiered.cold.disk_cache": "reads of the cache belong to cold reads, of which each holder has a share",
     "tiered_api.http.transactions.transactional_ids": "the pot http-transactions",
 }
 """Modules with slots that clients share, each with what keeps one client from taking all."""
