@@ -25,6 +25,10 @@ PROCESS_RESTART_SECONDS = 1.0
 CLOCK_JUMP_MS = 3_000_000
 
 
+STALL_SHARE, STALLED_SECONDS = 0.5, 10.0
+"""Share of the slowest disks that stall, and the longest time of an fsync there."""
+
+
 class Nemesis:
     """Injects faults until `end` is called. `counts` has the number of each kind."""
 
@@ -33,6 +37,7 @@ class Nemesis:
         self._options = options
         self._world = world
         self._rng = random.Random(f"{options.seed}/nemesis")
+        self._stalls = random.Random(f"{options.seed}/stalls")
         self._rot = BitRot(options.seed, world, model)
         self._kill_before_report = KillBeforeReport(options.seed, world)
         self._fault_tasks: list[asyncio.Task[None]] = []
@@ -288,6 +293,8 @@ class Nemesis:
         host = self._pick_host()
         if host is not None:
             worst = self._rng.choice((0.02, 0.2, 2.0))
+            if worst == 2.0 and self._stalls.random() < STALL_SHARE:
+                worst = STALLED_SECONDS
             self._log_event(f"disk of {host.name} takes up to {worst} s")
             host.machine.disk.sync_seconds = lambda: self._rng.random() * worst
             await self._wait(5.0, 0.5)

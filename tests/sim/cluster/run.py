@@ -569,9 +569,11 @@ class ClusterRun:
         ]
         told = not any(node.losses.unreported for _, node in self.world.nodes())
         decided = not any(node.health().details["pending_metadata"] for _, node in self.world.nodes())
+        opened = not any(len(node.hosted_replicas.openings) for _, node in self.world.nodes())
         return (
             told
             and decided
+            and opened
             and all(brokers)
             and all(
                 each.leader >= 0
