@@ -44,7 +44,7 @@ RECOVERY_SECONDS = 60.0
 """Time after which a disk that was full or stalled counts as usable: the broker gets its leaderships back then."""
 STALL_MS = 2_250
 """Time without the end of an fsync after which a disk is stalled. A disk that is only slow takes up to two seconds."""
-STALL_LOOK_SECONDS = 0.1
+STALL_LOOK_MS = 100
 """Pause between two looks at the fsyncs that records wait for."""
 
 
@@ -62,12 +62,10 @@ def has_room(full: FullDisk, now_ns: int, space: Space) -> bool:
     return full.taken_bytes >= TAKEN_BYTES or space.free >= min(ROOM_BYTES, space.total // ROOM_SHARE)
 
 
-def is_stalled(waiting_since_ns: int | None, progress_ns: int, now_ns: int, stall_ms: int = STALL_MS) -> bool:
-    """Returns True if records have waited `stall_ms` for an fsync, and no file was synced meanwhile. `waiting_since_ns`
-    is None if none waits. With 0 no wait is too long."""
-    if waiting_since_ns is None or not stall_ms:
-        return False
-    return now_ns - max(waiting_since_ns, progress_ns) >= stall_ms * 1_000_000
+def is_stalled(looks: int, stall_ms: int = STALL_MS) -> bool:
+    """Returns True after so many looks in a row at which records waited for an fsync, and no file was synced. Looks
+    count, and not the time: it passes too while the process pauses. With `stall_ms` 0 no wait is too long."""
+    return stall_ms > 0 and looks * STALL_LOOK_MS >= stall_ms
 
 
 class DiskState:
@@ -93,9 +91,11 @@ class DiskState:
         self.stalled: DiskProblem | None = None
         self.dead: DiskProblem | None = None
         self.changed = asyncio.Event()
-        self._flushing: dict[DiskLog, tuple[int, int]] = {}
-        """Logs whose records wait for an fsync, the first first: since when, and how many callers wait."""
+        self._flushing: dict[DiskLog, int] = {}
+        """Logs whose records wait for an fsync, and how many callers wait."""
         self._last_end_ns = 0
+        self._looks, self._progress_ns = 0, 0
+        """Looks in a row at which records waited and nothing was synced, and the last progress that they saw."""
         self._wait_began = asyncio.Event()
         self._full_disk = FullDisk(0)
         self._recovering_until_ns = 0
@@ -136,7 +136,7 @@ class DiskState:
             self._full_count = errors.full_count
             self.mark_full(errors.full)
         if self.stalled is not None:
-            self._check_stall()
+            self._look_for_stall()
         if self.full is not None and has_room(self._full_disk, self._clock.mono_ns(), self._disk.space()):
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
@@ -148,17 +148,18 @@ class DiskState:
             while not self._flushing:
                 self._wait_began.clear()
                 await self._wait_began.wait()
-            await self._clock.sleep(STALL_LOOK_SECONDS)
-            self._check_stall()
+            await self._clock.sleep(STALL_LOOK_MS / 1000)
+            self._look_for_stall()
 
-    def _check_stall(self) -> None:
+    def _look_for_stall(self) -> None:
         now_ns, progress_ns = self._clock.mono_ns(), self._last_end_ns
         for hot in list(self._flushing):
             self._count_waiting(hot, 0)
             began_ns = hot.flush_progress_ns
             progress_ns = max(progress_ns, now_ns if began_ns is None else began_ns)  # None: one is about to run
-        since_ns, _ = next(iter(self._flushing.values()), (None, 0))
-        stalled = is_stalled(since_ns, progress_ns, now_ns, self._stall_ms())
+        self._looks = self._looks + 1 if self._flushing and progress_ns == self._progress_ns else 0
+        self._progress_ns = progress_ns
+        stalled = is_stalled(self._looks, self._stall_ms())
         if stalled and self.stalled is None:
             self.stalled = DiskProblem(self._clock.wall_ms(), f"no file was synced for {self._stall_ms() / 1000} s")
             self.changed.set()
@@ -171,12 +172,11 @@ class DiskState:
     def _count_waiting(self, hot: DiskLog, change: int) -> None:
         """Counts the callers that wait for an fsync of a log, and forgets the log after the last. An fsync that runs
         goes on without its caller."""
-        now_ns = self._clock.mono_ns()
-        since_ns, count = self._flushing.get(hot, (now_ns, 0))
-        if count + change or hot.flush_progress_ns is not None:
-            self._flushing[hot] = since_ns, count + change
+        count = self._flushing.get(hot, 0) + change
+        if count or hot.flush_progress_ns is not None:
+            self._flushing[hot] = count
         elif self._flushing.pop(hot, None) is not None:
-            self._last_end_ns = now_ns
+            self._last_end_ns = self._clock.mono_ns()
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
         """Marks the disk dead or full if that is why an append or a roll was refused."""
