@@ -26,9 +26,9 @@ LONG = {
     "load": (f"--engine native --topic orders {LAKE}", "load orders", "0 B left"),
     "verify": (f"--topic orders {LAKE}", "verify orders", "0 tasks left"),
     "sql": ("--warehouse {warehouse} --format csv SELECT\xa0count(*)\xa0FROM\xa0orders", "sql", ""),
+    "table rebuild": (f"orders {LAKE}", "rebuild orders", "left"),  # before rows of the table are erased
     "table erase": (f"orders --where offset\xa0=\xa01 --reason test {LAKE}", "erase from orders", "0 B left"),
     "table change": (f"orders x --rename-to y{{run}} {LAKE}", "change orders", "files left"),
-    "table rebuild": (f"orders {LAKE}", "rebuild orders", "left"),
     "table vacuum": ("orders --warehouse {warehouse}", "vacuum orders", "0 files left"),
     "table replay-dead": (f"orders {LAKE}", "replay orders", ""),
     "cold cat": ("--store file://{bucket} --topic orders", "read orders", "offsets left"),

@@ -377,7 +377,7 @@ class Settings:
         2_250,
         "Time without the end of an fsync, while records of flush=ack wait for one, after which a broker leads only"
         " where no other can; 0: it keeps waiting.",
-        0, INT_MAX, dynamic=True,
+        0, INT_MAX,
     )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two heartbeats of a broker.", 50, INT_MAX)
     auto_leader_rebalance_enable: bool = setting(True, "Preferred leaders lead again after they come back.")
